@@ -1,0 +1,1 @@
+"""Scores: answers and submissions against labels that never enter the sandbox."""
