@@ -44,7 +44,7 @@ def test_tools_look_at_the_real_tree_only(settings: dict[str, Any]) -> None:
     assert tool["mypy"]["strict"] is True
     for name in LINKS:
         assert f"--ignore={name}" in tool["pytest"]["ini_options"]["addopts"]
-        assert name in tool["ruff"]["extend-exclude"]
+        assert name not in tool["ruff"].get("extend-exclude", []), "a bare name would exclude the real package too"
         banned = tool["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"][name]["msg"]
         assert banned == f"import research_gym.{name}"
 

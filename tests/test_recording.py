@@ -262,7 +262,8 @@ from research_gym.testing.fakes import FakeSandbox
 from research_gym.testing.tasks import write_answer_task
 
 folder = Path(sys.argv[1])
-env = ResearchEnv(write_answer_task(folder), sandbox=FakeSandbox(), limits={"max_steps": 10**9}, record=folder / "records")
+env = ResearchEnv(write_answer_task(folder), sandbox=FakeSandbox(), limits={"max_steps": 10**9},
+    record=folder / "records")
 env.reset(seed=0)
 for number in range(10**9):
     env.step(f"cell {number} " + "x" * 5000)
@@ -311,4 +312,4 @@ def test_recording_a_step_takes_less_than_a_millisecond_or_two(make: MakeEnv, tm
 
 def test_only_a_research_environment_can_be_recorded(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="ResearchEnv"):
-        RecordEpisode(gym.make("CartPole-v1"), tmp_path)  # type: ignore[arg-type]  # that is the point
+        RecordEpisode(gym.make("CartPole-v1"), tmp_path)

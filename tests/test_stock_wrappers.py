@@ -104,7 +104,7 @@ def test_order_enforcing_and_passive_checker_of_make() -> None:
     env.close()
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_passive_checker_has_nothing_to_say(make: MakeEnv) -> None:
     env: Env = stock.PassiveEnvChecker(make(echo)[0])
     env.reset(seed=0)

@@ -36,7 +36,7 @@ each_wrapper = pytest.mark.parametrize(("wrapper", "arguments"), ALL.values(), i
 
 
 @each_wrapper
-@pytest.mark.filterwarnings("error", "ignore:.*is different from the unwrapped version:UserWarning")
+@pytest.mark.filterwarnings("error::UserWarning", "ignore:.*is different from the unwrapped version:UserWarning")
 def test_gymnasiums_checker_accepts_every_wrapper(
     make: MakeEnv, wrapper: Callable[..., Env], arguments: dict[str, Any]
 ) -> None:

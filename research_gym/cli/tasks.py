@@ -38,9 +38,9 @@ def list_tasks(suite: str | None, as_json: bool) -> None:
 
 @main.command()
 @click.argument("ids", nargs=-1, metavar="[SUITE/ | ID | TASK.yaml]...")
-@click.option("--all", "everything", is_flag=True, help="Every task whose source is on this machine.")
+@click.option("--all", "everything", is_flag=True, help="Every task that needs no download and no --source.")
 @click.option("--force", is_flag=True, help="Make the data again even where they are there and undamaged.")
-@click.option("--source", help="Where the data come from, for tasks that can be made from several sources.")
+@click.option("--source", help="Of AIRS tasks: hub (the default), qm9pack, or a folder of saved data sets.")
 @json_option
 def prepare(ids: tuple[str, ...], everything: bool, force: bool, source: str | None, as_json: bool) -> None:
     """Makes the data of tasks: agent data and labels, in different folders.
@@ -49,12 +49,14 @@ def prepare(ids: tuple[str, ...], everything: bool, force: bool, source: str | N
     compared with its checksums. Exits with 1 if a named task could not be prepared; the others are.
     """
     from research_gym.datastore import agent_dir
-    from research_gym.envs.preparation import prepare_task
+    from research_gym.envs.preparation import has_far_source, prepare_task
     from research_gym.envs.suites import Choice, shipped
 
     if not ids and not everything:
         raise click.UsageError("name task ids, or --all")
     tasks = [task for name in (shipped() if everything else ids) for task in Choice.of(set_name(name)).tasks()]
+    if everything:
+        tasks = [task for task in tasks if not has_far_source(task)]
     rows, failed = [], 0
     for number, task in enumerate(tasks, 1):
         where = f"[{number}/{len(tasks)}] {task.id}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -27,7 +27,12 @@ USUAL: Mapping[str, tuple[str | int, ...]] = {
 }
 """Metric -> the baselines of a task that names none."""
 
-_NAMES = ("majority", "mean", "median", "last")
+_MAKE: Mapping[str, Callable[[list[float]], float]] = {
+    "mean": fmean,
+    "median": median,
+    "last": lambda values: values[-1],
+}
+_NAMES = ("majority", *_MAKE)
 
 
 def scored_column(grading: SubmissionGrading) -> Column:
@@ -73,9 +78,9 @@ def predictions(task: Task, *, labels: Sequence[str], data: Path) -> dict[str, l
     for name in names:
         if name == "majority":
             found[name] = [Counter(labels).most_common(1)[0][0]] * len(labels)
-        elif name in _NAMES:
+        elif isinstance(name, str) and name in _MAKE:
             history = history or _histories(task, column=column, rows=len(labels), data=data)
-            make = {"mean": fmean, "median": median, "last": lambda values: values[-1]}[name]
+            make = _MAKE[name]
             computed = {id(values): _number(make(values), column) for values in history}
             found[name] = [computed[id(values)] for values in history]
         elif isinstance(name, (int, float)) and not isinstance(name, bool):

@@ -192,8 +192,8 @@ class EpisodeRun:
     def _submit(self, action: Submit) -> Steps[tuple[str, bool]]:
         data: bytes | None = None
         if not isinstance(self.task.grading, AnswerGrading):
-            yield from self.session.freeze()
             try:
+                yield from self.session.freeze()
                 data = yield from self.judge.collect(self.session)
             except FileRefused as refusal:
                 yield from self.session.thaw()

@@ -10,13 +10,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from research_gym.datastore import commit_prepared, data_home, is_prepared, read_facts, read_manifest, staging
-from research_gym.envs.airs import prepare as airs
-from research_gym.envs.mini import prepare as mini
-from research_gym.envs.suites import suite_of
 from research_gym.errors import DataMissing, TaskFormatError
 from research_gym.task import SubmissionGrading, Task
 
-__all__ = ["damaged_files", "ensure_prepared", "has_far_source", "prepare_task"]
+__all__ = ["damaged_files", "ensure_prepared", "has_far_source", "is_stale", "prepare_task"]
 
 Report: TypeAlias = Callable[[str], None]
 """Called with one line for each step that takes a while."""
@@ -48,7 +45,7 @@ def has_far_source(task: Task) -> bool:
     return task.data is not None and task.data.folder is None and task.id.startswith("AIRS/")
 
 
-def prepare_task(task: Task, *, source: str | None = None, report: Callable[[str], None] = lambda line: None) -> None:
+def prepare_task(task: Task, *, source: str | None = None, report: Report = lambda line: None) -> None:
     """Makes agent data and labels of a task, atomically: either all of it is there afterwards or nothing.
 
     Args:

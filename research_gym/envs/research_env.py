@@ -43,9 +43,9 @@ class ResearchEnv(gymnasium.Env[str, str]):
 
     Args:
         task: a registered id (`Mini/digits-v0`), a set that draws its task on reset (`Mini/All`), or the path of a
-        task file. sandbox: `auto` (Docker if an engine and the kernel image are there, else local, said once in a
-        warning), `docker`,
-            `local`, or a `Sandbox` of your own.
+            task file.
+        sandbox: `auto` (Docker if an engine and the kernel image are there, else local, said once in a warning),
+            `docker`, `local`, or a `Sandbox` of your own.
         limits: changes to the task's limits, as `Limits` (replaces them) or as a mapping (changes some).
         reward: a `RewardSpec` or a mapping of its fields.
         kernel: `jupyter`, any installed kernelspec behind the supervisor.
@@ -53,8 +53,8 @@ class ResearchEnv(gymnasium.Env[str, str]):
         network: `none`; sandboxes have no network.
         runtime: container runtime of the engine, e.g. `runsc`; `None` is the engine's default.
         record: folder for a recording of every episode, JSON lines and a notebook
-        (`research_gym.wrappers.RecordEpisode`). render_mode: `None` or `ansi` (the transcript of the episode so far
-        as a string).
+            (`research_gym.wrappers.RecordEpisode`).
+        render_mode: `None` or `ansi` (the transcript of the episode so far as a string).
 
     Raises:
         ValueError: an argument is not one of its values; the message lists them.

@@ -16,7 +16,7 @@ from research_gym.kernel.killing import kill_chosen
 from research_gym.kernel.loop import Loop
 from research_gym.kernel.output import OutputBudget
 from research_gym.kernel.process import Spawner
-from research_gym.kernel.procfs import Process, ProcessTable
+from research_gym.kernel.procfs import Process, ProcessTable, descendants, now_ticks
 
 _FLUSH_S = 0.02
 
@@ -24,7 +24,9 @@ _FLUSH_S = 0.02
 class Command:
     """Runs one command to its end and answers its request with `output` frames and one terminal frame.
 
-    The command has ended when its first process has: children that hold its pipes are killed then, as at the timeout.
+    The command has ended when its first process has: what it left behind is killed then, as at the timeout. A process
+    that left the command's session is known by its age: whatever was born since the command began and descends from
+    neither a kernel nor another command goes too, even if a cell that ran meanwhile set it free.
     """
 
     def __init__(
@@ -36,16 +38,24 @@ class Command:
         spawner: Spawner,
         agent_env: Mapping[str, str],
         send: Callable[[dict[str, Any]], None],
+        spared: Callable[[Command], frozenset[int]],
         on_end: Callable[[Command], None],
     ) -> None:
+        """Starts it.
+
+        Args:
+            spared: Given this command, the processes that, with their descendants, are not its own to kill.
+        """
         self._id = request["id"]
         self._kernel = request["kernel"]
         self._loop = loop
         self._table = table
         self._send = send
+        self._spared = spared
         self._on_end = on_end
         self._budget = OutputBudget(max_bytes=request["max_output_bytes"], max_messages=1 << 20)
         self._began = time.monotonic()
+        self._born_ticks = now_ticks()
         self._timed_out = False
         self._exit_code = 0
         self._cpu_s = 0.0
@@ -95,7 +105,15 @@ class Command:
             os.kill(self._child.pid, signal.SIGKILL)  # its end leads to `process_ended`
 
     def _members(self) -> list[Process]:
-        return [process for process in self._table.read().values() if process.session == self.session]
+        processes = self._table.read()
+        spared = self._spared(self)
+        others = spared | descendants(processes, *spared).keys()
+        return [
+            process
+            for process in processes.values()
+            if process.session == self.session
+            or (process.started_ticks >= self._born_ticks and process.pid not in others)
+        ]
 
     def _read(self, fd: int) -> bool:
         name, decoder = self._pipes[fd]

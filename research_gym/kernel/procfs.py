@@ -27,22 +27,31 @@ class Process(NamedTuple):
     cpu_s: float
     """User and system seconds, with those of the children it waited for."""
     rss_bytes: int
+    threads: int
 
     @property
     def live(self) -> bool:
-        """Not a zombie."""
-        return self.state not in "ZX"
+        """Not a zombie. A process whose first thread ended looks like one while its other threads run on."""
+        return self.state not in "ZX" or self.threads > 1
 
     @property
     def stopped(self) -> bool:
-        """Executes nothing until it is continued: stopped, traced or dead."""
-        return self.state in "TtZX"
+        """Executes nothing until it is continued: each of its threads is stopped, traced or dead, at this moment."""
+        return self.state in "TtZX" and (self.threads <= 1 or _threads_stopped(self.pid))
 
 
-def read_process(pid: int) -> Process | None:
-    """Reads one process; `None` when it is gone."""
+def _threads_stopped(pid: int) -> bool:
     try:
-        fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+        threads = [_stat_fields(f"/proc/{pid}/task/{name}/stat") for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return True  # gone
+    return all(fields is None or fields[0] in (b"T", b"t", b"Z", b"X") for fields in threads)
+
+
+def _stat_fields(path: str) -> list[bytes] | None:
+    """What follows the name in a `stat` file: the state and at least 21 numbers; `None` when the process is gone."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
@@ -52,7 +61,13 @@ def read_process(pid: int) -> Process | None:
     finally:
         os.close(fd)
     fields = line[line.rfind(b")") + 2 :].split()  # the name before it may hold anything, brackets too
-    if len(fields) < 22:
+    return fields if len(fields) >= 22 else None
+
+
+def read_process(pid: int) -> Process | None:
+    """Reads one process; `None` when it is gone."""
+    fields = _stat_fields(f"/proc/{pid}/stat")
+    if fields is None:
         return None
     ticks = sum(int(field) for field in fields[11:15])
     return Process(
@@ -63,6 +78,7 @@ def read_process(pid: int) -> Process | None:
         started_ticks=int(fields[19]),
         cpu_s=ticks / _TICKS_PER_S,
         rss_bytes=int(fields[21]) * _PAGE_BYTES,
+        threads=int(fields[17]),
     )
 
 
@@ -99,7 +115,7 @@ class ProcessTable:
         if self._isolated:
             found.pop(1, None)
             return found
-        own = _descendants(found, self._self)
+        own = descendants(found, self._self)
         self._strangers = strangers | (found.keys() - own.keys())
         return own
 
@@ -125,12 +141,13 @@ class ProcessTable:
         return sum(process.rss_bytes for process in processes.values())
 
 
-def _descendants(processes: dict[int, Process], ancestor: int) -> dict[int, Process]:
+def descendants(processes: dict[int, Process], *ancestors: int) -> dict[int, Process]:
+    """The processes below the given ones, by parentage; an orphan is below its new parent."""
     children: dict[int, list[int]] = {}
     for process in processes.values():
         children.setdefault(process.parent, []).append(process.pid)
     found: dict[int, Process] = {}
-    todo = [ancestor]
+    todo = list(ancestors)
     while todo:
         for pid in children.pop(todo.pop(), ()):
             found[pid] = processes[pid]

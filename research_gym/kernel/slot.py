@@ -58,6 +58,11 @@ class KernelSlot:
         return {"kernel": self.name, "pid": self._link.pid if self._link else 0, "state": self.state}
 
     @property
+    def pids(self) -> frozenset[int]:
+        """The processes that are the kernel, as opposed to what its cells started."""
+        return self._link.pids if self._link is not None else frozenset()
+
+    @property
     def compute_s(self) -> float:
         """Wall seconds of cells so far, the running one included."""
         return self._meter.total_s + (0.0 if self._cell is None else self._meter.elapsed_s)
@@ -185,13 +190,12 @@ class KernelSlot:
         if header.get("broken") is True:
             self._kill("died")
         elif cell.reason == "timeout":
-            born = cell.started_ticks
             for timer in cell.timers:
                 timer.cancel()
             self.state = "killing"
             kill_chosen(
                 self._loop,
-                lambda: [process for process in self._others() if process.started_ticks >= born],
+                lambda: [process for process in self._others() if process.started_ticks >= cell.started_ticks],
                 self._end_timed_out,
             )
         else:
@@ -251,8 +255,7 @@ class KernelSlot:
         if self.state not in ("idle", "running"):
             return
         self.state = "killing"
-        wanted = self._cell.reason if self._cell is not None else ""
-        ending = Ending(wanted, killed=True) if wanted else Ending("died")
+        ending = Ending(self._cell.reason, killed=True) if self._cell and self._cell.reason else Ending("died")
         kill_chosen(self._loop, self._everything, lambda: self._killed(ending))
 
     def _start_failed(self, reason: str) -> None:
@@ -282,8 +285,7 @@ class KernelSlot:
         return [process for process in self._table.read().values() if not in_sessions(process, spared)]
 
     def _others(self) -> list[Process]:
-        own = self._link.pids if self._link is not None else frozenset()
-        return [process for process in self._everything() if process.live and process.pid not in own]
+        return [process for process in self._everything() if process.live and process.pid not in self.pids]
 
     # -- what the kernel's process says -------------------------------------------------------------------------------
 
@@ -297,7 +299,7 @@ class KernelSlot:
         elif kind == "ready" and self.state == "starting":
             self._ready(header)
         elif kind == "failed" and self.state == "starting":
-            self._start_failed(output_items.cut(str(header.get("message")), max_chars=4096))
+            self._start_failed(output_items.cut(f"{header.get('message')!s:.100000}", max_chars=4096))
         elif kind == "gone":
             self._bury()
         else:
@@ -315,9 +317,8 @@ class KernelSlot:
             self._start_timer.cancel()
         self.state = "idle"
         request_id, self._start_id = self._start_id, None
-        startup_s = time.monotonic() - self._start_began
-        done = {"type": "done", "kernel": self.name, "startup_s": startup_s, "pid": self._link.pid}
-        self._host.send({"id": request_id, **done})
+        done = {"startup_s": time.monotonic() - self._start_began, "pid": self._link.pid}
+        self._host.send({"id": request_id, "type": "done", "kernel": self.name, **done})
 
     def _take(self, header: dict[str, Any]) -> None:
         values = header.get("items")
@@ -377,8 +378,7 @@ class KernelSlot:
 
     def _measure(self, ending: Ending) -> dict[str, Any]:
         """Ends a step: the terminal frame, but for what is counted while the last output is sent."""
-        own = self._link.pids if self._link is not None else frozenset()
-        used = self._meter.measure(kernel_pids=own, spared_sessions=self._host.run_sessions())
+        used = self._meter.measure(kernel_pids=self.pids, spared_sessions=self._host.run_sessions())
         return {
             "kernel": self.name,
             "type": "done",

@@ -248,12 +248,17 @@ class Supervisor:
                 spawner=self._spawner,
                 agent_env=self._config["agent_env"],
                 send=self._host.send,
+                spared=self._not_of,
                 on_end=self._commands.remove,
             )
         except OSError as error:
             self._refuse(header, "exec_failed", f"run: no process could be made: {error}")
         else:
             self._commands.append(command)
+
+    def _not_of(self, command: Command) -> frozenset[int]:
+        others = frozenset(other.session for other in self._commands if other is not command)
+        return others.union(*(slot.pids for slot in self._slots.values()))
 
     def _stat(self, header: dict[str, Any]) -> None:
         if header.get("path") is not None:

@@ -3,7 +3,7 @@
 Everything that takes time is a generator of waits (`sandbox.waiting`). Nothing blocks but `close`.
 
 Stable codes of `FileRefused` from here: `missing`, `not_regular`, `too_large`, `link`, `denied`, `disk_full`,
-`bad_request`. Codes of `RequestRefused`: `not_running`, `exec_failed`, `bad_request`.
+`bad_request`. Codes of `RequestRefused`: `not_running`, `exec_failed`, `bad_request`, `busy`.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Session:
         return (yield from self._cell({"type": "interrupt", "kernel": kernel}, timeout_s=0.0, on_items=on_items))
 
     def freeze(self, kernel: str = "k0") -> Steps[int]:
-        """Stops every process of the agent, so that files hold still; returns how many."""
+        """Stops every process of the agent, so that files hold still; returns how many. `RequestRefused`: `busy`."""
         done = yield from self._plain({"type": "freeze", "kernel": kernel})
         return self._read(lambda: whole(done, "stopped"))
 
@@ -372,6 +372,8 @@ class Session:
         try:
             return (yield from self._channel.request(header, timeout_s=self.limits.grace_s + MARGIN_S))
         except Refusal as refusal:
+            if refusal.code == "busy":
+                raise RequestRefused(refusal.code, str(refusal)) from refusal
             raise SandboxError(f"{self._channel.what}: {header['type']}: {refusal.code}: {refusal}") from refusal
 
     def _refuse_file(self, refusal: Refusal) -> NoReturn:

@@ -84,7 +84,8 @@ def trivial_failures(task: Task, scores: Mapping[str, Score]) -> Iterator[str]:
         if raws and worst is not None:
             best = min(raws) if task.grading.lower_is_better else max(raws)
             if not math.isclose(best, worst, rel_tol=WORST_RELATIVE, abs_tol=1e-12):
-                yield f"trivial: worst: expected {best:.8g}, the score of the best of {', '.join(scores)}, found {worst:.8g}"
+                names = ", ".join(scores)
+                yield f"trivial: worst: expected {best:.8g}, the score of the best of {names}, found {worst:.8g}"
 
 
 def defect_failures(task: Task) -> Iterator[str]:
@@ -93,7 +94,8 @@ def defect_failures(task: Task) -> Iterator[str]:
         score = grade(task, answer=None)
         if score.reason != "missing":
             yield f"defects: no answer: expected the code missing, found {score.reason or 'a grade'}"
-        for answer in ([], {}, "", _NONSENSE, 0):
+        empties: tuple[Any, ...] = ([], {}, "", _NONSENSE, 0)
+        for answer in empties:
             score = grade(task, answer=answer)
             if score.value != 0.0:
                 yield f"defects: the answer {answer!r}: expected 0, found {score.value:.6g}"
