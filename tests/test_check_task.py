@@ -18,6 +18,7 @@ from research_gym.envs.preparation import ensure_prepared, is_stale
 from research_gym.errors import TaskFormatError
 from research_gym.task import load_task
 from research_gym.testing import TaskReport, check_task
+from research_gym.testing.check_task import unreachable
 from research_gym.testing.check_task.unreachable import rows_needed
 
 ROWS = 40
@@ -30,6 +31,12 @@ with open("submission.csv", "w") as file:
 %submit
 """
 WriteTask = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def _short_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole file system takes a minute; what a task can put somewhere is looked at first."""
+    monkeypatch.setattr(unreachable, "SEARCH_S", 1.0)
 
 
 @pytest.fixture

@@ -31,7 +31,7 @@ def test_list_knows_suites() -> None:
     assert CliRunner().invoke(main, ["list", "--suite", "Mini"]).exit_code == 0
     done = CliRunner().invoke(main, ["list", "--suite", "Minni"])
     assert done.exit_code == 1
-    assert "known: Mini" in done.output
+    assert "known: AIRS, Mini" in done.output
 
 
 def test_an_unknown_id_is_one_sentence_with_the_nearest_id() -> None:

@@ -37,7 +37,9 @@ def test_an_honest_recording_has_no_divergence(tmp_path: Path) -> None:
     for form in (path, path.with_suffix(".ipynb")):
         numbers: list[int] = []
         report = replay(
-            form, sandbox=FakeSandbox(lambda code: f"<{code}>"), on_step=lambda number, _: numbers.append(number)
+            form,
+            sandbox=FakeSandbox(lambda code: f"<{code}>"),
+            on_step=lambda number, _, to=numbers: to.append(number),  # type: ignore[misc]
         )
         assert report.divergence is None
         assert report.steps == 4

@@ -13,7 +13,7 @@ from research_gym.cli.tasks import set_name
 @sandbox_option
 @json_option
 def check(names: tuple[str, ...], sandbox: str, as_json: bool) -> None:
-    """Checks tasks: the labels earn 1, doing nothing and trivial models 0, the reference solves it, labels are out of reach.
+    """Checks tasks: labels earn 1, nothing and trivial models 0, the reference solves it, labels are out of reach.
 
     Prints a row per task and exits with 1 unless all are ok. Without names: every shipped task whose data are here.
     """

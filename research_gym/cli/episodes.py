@@ -12,7 +12,7 @@ from research_gym.cli.group import json_option, main, sandbox_option, say
 
 
 @main.command()
-@click.argument("task_id", metavar="ID")
+@click.argument("task_id", metavar="ID|FILE.yaml")
 @click.option("--policy", default="reference", show_default=True, help="reference, random, or a notebook FILE.ipynb.")
 @sandbox_option
 @click.option("--seed", type=int, default=0, show_default=True)
@@ -23,13 +23,17 @@ def run(task_id: str, policy: str, sandbox: str, seed: int, quiet: bool, as_json
     import gymnasium
 
     import research_gym  # noqa: F401  # registers the environments
+    from research_gym.envs.research_env import ResearchEnv
     from research_gym.envs.suites import Choice
     from research_gym.training.policies import NotebookPolicy, Policy, RandomPolicy, ReferencePolicy
     from research_gym.training.rollout import Turn, run_episode
 
     console = Console(stderr=as_json, highlight=False)
     Choice.of(task_id.removeprefix("research_gym:"))  # an unknown id is one sentence with the nearest one
-    env = gymnasium.make(task_id, sandbox=sandbox)
+    file = task_id.endswith((".yaml", ".yml"))
+    env: gymnasium.Env[str, str] = (
+        ResearchEnv(task_id, sandbox=sandbox) if file else gymnasium.make(task_id, sandbox=sandbox)
+    )
     try:
         task = env.get_wrapper_attr("task")
         chosen: Policy

@@ -25,6 +25,8 @@ from research_gym.task import AnswerGrading, Task
 from research_gym.text import clip
 
 MAX_EDIT_BYTES = 4 * MIB
+_LIFE_MARGIN_S = 60.0
+"""Pid 1 outlives the episode by so much, so that the end of an episode's life is a truncation and no lost sandbox."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +79,7 @@ class EpisodeRun:
         binds = (Bind(agent_dir(task.id), task.data.mount),) if task.data is not None else ()
         spec = SandboxSpec(
             workdir=task.workdir,
-            limits=self.limits,
+            limits=replace(self.limits, life_s=self.limits.life_s + self.limits.start_timeout_s + _LIFE_MARGIN_S),
             binds=binds,
             env=dict(task.environment),
             labels={"research_gym.task": task.id},
@@ -108,6 +110,8 @@ class EpisodeRun:
         before = self.landmarks
         terminated = False
         self.cell = replace(self.cell, **CellResult.IDLE)
+        if self._life_left_s() <= 0:  # spent between two steps: nothing is run any more, and the sandbox may be gone
+            return self._outcome(text, "", before=before, terminated=False)
         match action:
             case Execute(code):
                 observation = yield from self._cell_step(
@@ -148,8 +152,11 @@ class EpisodeRun:
 
     # One action.
 
+    def _life_left_s(self) -> float:
+        return self.limits.life_s - (time.monotonic() - self._began)
+
     def _time_left_s(self) -> float:
-        budget = min(self.limits.compute_s - self.compute_s, self.limits.life_s - (time.monotonic() - self._began))
+        budget = min(self.limits.compute_s - self.compute_s, self._life_left_s())
         return max(0.1, min(self.limits.cell_timeout_s, budget))
 
     def _cell_step(self, work: Steps[CellResult]) -> Steps[str]:
@@ -240,7 +247,7 @@ class EpisodeRun:
             return f"the kernel died {self.restarts} times"
         if self.compute_s >= self.limits.compute_s:
             return f"{self.limits.compute_s:g} s of cell time are used up"
-        if time.monotonic() - self._began >= self.limits.life_s:
+        if self._life_left_s() <= 0:
             return f"{self.limits.life_s:g} s have passed"
         if self.steps >= self.limits.max_steps:
             return f"{self.limits.max_steps} actions are used up"

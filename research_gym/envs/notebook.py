@@ -252,7 +252,7 @@ def valid(text: str) -> str:
 
 
 def plain(value: Any, *, depth: int = MAX_DEPTH) -> Any:
-    """What strict JSON and UTF-8 can carry of a value: no NaN, no lone surrogate, nothing nested deeper than `depth`."""
+    """What strict JSON and UTF-8 can carry of a value: no NaN, no lone surrogate, nothing deeper than `depth`."""
     if isinstance(value, str):
         return valid(value)
     if isinstance(value, float):

@@ -373,7 +373,7 @@ class Session:
             return (yield from self._channel.request(header, timeout_s=self.limits.grace_s + MARGIN_S))
         except Refusal as refusal:
             if refusal.code == "busy":
-                raise RequestRefused(refusal.code, str(refusal)) from refusal
+                raise RequestRefused("busy", str(refusal)) from refusal
             raise SandboxError(f"{self._channel.what}: {header['type']}: {refusal.code}: {refusal}") from refusal
 
     def _refuse_file(self, refusal: Refusal) -> NoReturn:
@@ -382,10 +382,9 @@ class Session:
         raise SandboxError(f"{self._channel.what}: {refusal.code}: {refusal}") from refusal
 
     def _expect(self, frame: Frame, kind: str) -> Frame:
-        if frame.header.get("type") != kind:
-            raise self._channel.lose(
-                f"broke the protocol: expected a frame {kind!r}, found {frame.header.get('type')!r:.40}"
-            )
+        found = frame.header.get("type")
+        if found != kind:
+            raise self._channel.lose(f"broke the protocol: expected a frame {kind!r}, found {found!r:.40}")
         return frame
 
     def _items(self, frame: Frame) -> list[Any]:

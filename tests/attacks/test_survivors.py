@@ -49,7 +49,7 @@ UNSTOPPABLE = """
 import ctypes, os, time
 if os.fork() == 0:
     os.setsid()
-    if ctypes.CDLL(None).syscall(56, 0x4000 | 17, 0, 0, 0, 0) == 0:  # clone(CLONE_VFORK): the parent waits, not stoppable
+    if ctypes.CDLL(None).syscall(56, 0x4000 | 17, 0, 0, 0, 0) == 0:  # CLONE_VFORK: the parent waits, not to be stopped
         time.sleep(1000)
     os._exit(0)
 time.sleep(0.3)
