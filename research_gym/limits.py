@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any, Literal
 
 MIB = 1 << 20
 GIB = 1 << 30
+
+_LEAST = {
+    "memory_bytes": 64 * MIB,
+    "disk_bytes": MIB,
+    "shm_bytes": MIB,
+    "processes": 16,
+    "open_files": 64,
+    "observation_chars": 2000,
+}
+"""Below these no kernel starts, or no observation has room for its notices."""
+_MOST = 1 << 62
 
 OnTimeout = Literal["interrupt", "keep"]
 
@@ -57,15 +70,18 @@ class Limits:
     """Fresh kernels after a death, per episode; one more death truncates."""
 
     def __post_init__(self) -> None:
+        if self.on_timeout not in ("interrupt", "keep"):
+            raise ValueError(f"Limits.on_timeout: expected 'interrupt' or 'keep', found {self.on_timeout!r}")
         for field in fields(self):
-            value = getattr(self, field.name)
             if field.name == "on_timeout":
-                if value not in ("interrupt", "keep"):
-                    raise ValueError(f"Limits.on_timeout: expected 'interrupt' or 'keep', found {value!r}")
-            elif isinstance(value, bool) or not isinstance(value, (int, float)):
-                raise ValueError(f"Limits.{field.name}: expected a number, found {value!r}")
-            elif not (value > 0 or (field.name == "kernel_restarts" and value == 0)):
-                raise ValueError(f"Limits.{field.name}: expected a positive number, found {value!r}")
+                continue
+            value, least = getattr(self, field.name), _LEAST.get(field.name, 0)
+            kinds = (int,) if field.type == "int" else (int, float)
+            if isinstance(value, bool) or not isinstance(value, kinds) or not math.isfinite(value):
+                expected = "an integer" if kinds == (int,) else "a finite number"
+                raise ValueError(f"Limits.{field.name}: expected {expected}, found {value!r}")
+            if value < least or (value == 0 and field.name != "kernel_restarts") or value > _MOST:
+                raise ValueError(f"Limits.{field.name}: expected at least {least or 'more than 0'}, found {value!r}")
 
     @classmethod
     def of(cls, value: Limits | Mapping[str, Any] | None, *, base: Limits | None = None) -> Limits:
@@ -74,10 +90,10 @@ class Limits:
         Raises:
             ValueError: a key is not a limit; the message offers the nearest one.
         """
-        from difflib import get_close_matches
-
         if isinstance(value, Limits):
             return value
+        if value is not None and not isinstance(value, Mapping):
+            raise ValueError(f"limits: expected Limits or a mapping of its fields, found {value!r}")
         base = base or cls()
         known = {field.name: getattr(base, field.name) for field in fields(cls)}
         for key, item in (value or {}).items():

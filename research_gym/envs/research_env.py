@@ -88,6 +88,10 @@ class ResearchEnv(gymnasium.Env[str, str]):
         _one_of("kernel", kernel, ("jupyter",))
         _one_of("isolation", isolation, ("container",))
         _one_of("network", network, ("none",))
+        if not isinstance(sandbox, Sandbox):
+            _one_of("sandbox", sandbox, ("auto", "docker", "local"))
+        if runtime is not None and not isinstance(runtime, str):
+            raise ValueError(f"ResearchEnv(runtime=...): expected the name of a container runtime, found {runtime!r}")
         _one_of("render_mode", render_mode, (None, *self.metadata["render_modes"]))
         self.render_mode = render_mode
         self.reward_spec = RewardSpec.of(reward)

@@ -77,6 +77,8 @@ class Choice:
         Raises:
             ValueError: an option other than `task`, or a task outside the set.
         """
+        if options is not None and not isinstance(options, Mapping):
+            raise ValueError(f"reset(options=...): expected a mapping, found {options!r}")
         options = dict(options or {})
         wanted = options.pop("task", None)
         if options:
