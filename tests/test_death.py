@@ -19,7 +19,7 @@ from research_gym.testing.tasks import write_answer_task
 WITHIN_S = 2.0
 ENVS = 4
 
-_TRAINER = """
+_TRAINER = r"""
 import os, sys, time
 sys.path.insert(0, sys.argv[1])
 import research_gym
@@ -46,10 +46,10 @@ while time.monotonic() < until:
 if ending == "fork":
     child = os.fork()
     if child == 0:
-        print("child", os.getpid(), flush=True)
+        os.write(1, f"child {os.getpid()}\n".encode())  # one write: the parent prints too
         time.sleep(60)
         os._exit(0)
-print("ready", flush=True)
+os.write(1, b"ready\n")
 sys.stdin.readline()
 if ending == "exception":
     raise LookupError("a bug of the trainer")
