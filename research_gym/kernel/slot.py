@@ -51,8 +51,6 @@ class KernelSlot:
         self._meter = StepMeter(table)
         self._output = self._new_budget()
 
-    # -- what the supervisor asks -------------------------------------------------------------------------------------
-
     def describe(self) -> dict[str, Any]:
         """For `stat`."""
         return {"kernel": self.name, "pid": self._link.pid if self._link else 0, "state": self.state}
@@ -97,8 +95,10 @@ class KernelSlot:
 
     def execute(self, request: dict[str, Any]) -> None:
         """Runs a cell; a cell that still runs is interrupted first."""
-        if self._waiters or self._next is not None or self.state in ("starting", "killing"):
+        if self._waiters or self._next is not None or self.state == "starting":
             self._refuse(request["id"], "busy", f"execute: kernel {self.name!r} is {self.state} and owes an answer")
+        elif self.state == "killing":
+            self._next = request  # answered when that is over
         elif self._cell is not None:
             self._next = request
             self._interrupt("interrupted")
@@ -136,8 +136,6 @@ class KernelSlot:
         self._waiters.append(request["id"])
         self._schedule_flush()
         self._interrupt("interrupted")
-
-    # -- a cell -------------------------------------------------------------------------------------------------------
 
     def _begin(self, request: dict[str, Any]) -> None:
         assert self._link is not None
@@ -227,8 +225,6 @@ class KernelSlot:
         elif follower is not None:
             self._answer_dead(follower, killed=ending.killed)
 
-    # -- death --------------------------------------------------------------------------------------------------------
-
     def _kill(self, status: str) -> None:
         """Kills the kernel and everything its cells started; the cell ends with `status` once all of it is gone."""
         if self.state in ("none", "killing"):
@@ -242,18 +238,22 @@ class KernelSlot:
             self._end_cell(ending)
         else:
             self.state = "none"
-            self._dead_unreported = True
+            follower, self._next = self._next, None
+            self._dead_unreported = follower is None
+            if follower is not None:
+                self._answer_dead(follower, killed=False)
 
     def _died(self, reason: str) -> None:
         if self.state == "starting":
             self._start_failed(reason)
         elif self.state in ("idle", "running"):
             # The kernel's last output may still be on its way through the driver.
-            self._loop.after(_LAST_WORDS_S, self._bury)
+            link = self._link
+            self._loop.after(_LAST_WORDS_S, lambda: self._bury(link))
 
-    def _bury(self) -> None:
-        if self.state not in ("idle", "running"):
-            return
+    def _bury(self, link: object) -> None:
+        if self._link is not link or self.state not in ("idle", "running"):
+            return  # the news is of a kernel that has been replaced since
         self.state = "killing"
         ending = Ending(self._cell.reason, killed=True) if self._cell and self._cell.reason else Ending("died")
         kill_chosen(self._loop, self._everything, lambda: self._killed(ending))
@@ -301,7 +301,7 @@ class KernelSlot:
         elif kind == "failed" and self.state == "starting":
             self._start_failed(output_items.cut(f"{header.get('message')!s:.100000}", max_chars=4096))
         elif kind == "gone":
-            self._bury()
+            self._bury(self._link)
         else:
             self._malformed += 1
         if self._malformed > MALFORMED_BUDGET and self.state in ("idle", "running"):
@@ -340,8 +340,6 @@ class KernelSlot:
         cell = self._cell
         if cell is not None and self._output.seen_bytes - cell.seen_bytes > int(self._limits["output_kill_bytes"]):
             self._interrupt("interrupted", kill_status="died")
-
-    # -- answers ------------------------------------------------------------------------------------------------------
 
     def _schedule_flush(self) -> None:
         if self._waiters and self._flush_timer is None:
