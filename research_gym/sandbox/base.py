@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from research_gym.limits import Limits
+from research_gym.limits import MIB, Limits
 from research_gym.sandbox.waiting import Steps
 
 if TYPE_CHECKING:
@@ -62,6 +62,14 @@ class SandboxSpec:
                 or name.split("/")[0] in (".", "..")
             ):
                 raise ValueError(f"SandboxSpec.hide: expected a path below site-packages, found {name!r}")
+
+    def work_areas(self, *, home: str) -> dict[str, int]:
+        """Where the agent may write, with sizes in bytes: work directory, and a quarter of it for `/tmp` and home."""
+        areas = {self.workdir: self.limits.disk_bytes}
+        for path in ("/tmp", home):
+            if not any(path == area or path.startswith(area + "/") for area in areas):
+                areas[path] = max(MIB, self.limits.disk_bytes // 4)
+        return areas
 
 
 @dataclass(frozen=True)

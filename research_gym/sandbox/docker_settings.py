@@ -9,8 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from research_gym.limits import MIB
-
 if TYPE_CHECKING:
     from research_gym.sandbox.base import SandboxSpec
 
@@ -32,10 +30,7 @@ def writable_areas(spec: SandboxSpec, *, home: str) -> dict[str, int]:
     All are tmpfs: sized without help of the host's file system, gone with the container, counted as the container's
     memory.
     """
-    areas = {spec.workdir: spec.limits.disk_bytes}
-    for path in ("/tmp", home):
-        if not any(path == area or path.startswith(area + "/") for area in areas):
-            areas[path] = max(MIB, spec.limits.disk_bytes // 4)
+    areas = spec.work_areas(home=home)
     areas["/dev/shm"] = spec.limits.shm_bytes  # the engine's own is sized, but takes any number of empty files
     return areas
 

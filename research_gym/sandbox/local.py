@@ -145,7 +145,7 @@ def _open_isolated(spec: SandboxSpec, *, deadline: float) -> Steps[Session]:
             f"local sandbox: expected Linux on x86_64 or aarch64, found {sys.platform} {platform.machine()}"
         )
     one_user = _one_user()
-    areas = local_root.writable_areas(spec)
+    areas = spec.work_areas(home=local_root.HOME)
     try:
         plan = local_root.plan(spec, areas=areas, one_user=one_user)
         python = local_root.interpreter()

@@ -8,7 +8,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from research_gym.limits import MIB
 from research_gym.sandbox.base import SandboxSpec
 
 HOME = "/home/agent"
@@ -99,15 +98,6 @@ def plan(spec: SandboxSpec, *, areas: Mapping[str, int], one_user: bool) -> list
 def tmpfs_options(size_bytes: int, *, owner: int, mode: str) -> str:
     """Mount options of a writable area; as many files as `docker_settings` allows."""
     return f"size={size_bytes},nr_inodes={max(4096, size_bytes // (16 << 10))},uid={owner},gid={owner},mode={mode}"
-
-
-def writable_areas(spec: SandboxSpec) -> dict[str, int]:
-    """Where the agent may write, with sizes in bytes: the work directory, and a quarter of that for `/tmp` and home."""
-    areas = {spec.workdir: spec.limits.disk_bytes}
-    for path in ("/tmp", HOME):
-        if not any(path == area or path.startswith(area + "/") for area in areas):
-            areas[path] = max(MIB, spec.limits.disk_bytes // 4)
-    return areas
 
 
 def prefixes() -> list[str]:
