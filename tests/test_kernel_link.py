@@ -186,7 +186,10 @@ class Ends:
         stderr_fd, self.stderr_end = os.pipe()
         error_fd, error_end = os.pipe()
         os.close(error_end)
-        self.child = subprocess.Popen(argv, start_new_session=True)
+        # A test run in the background of a shell ignores SIGINT, and the child would inherit that.
+        self.child = subprocess.Popen(
+            argv, start_new_session=True, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL) and None
+        )
         self.link = KernelLink(
             self.loop,
             ProcessTable(isolated=False),

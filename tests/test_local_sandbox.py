@@ -207,7 +207,8 @@ def test_this_package_cannot_be_imported_or_read(session: Session) -> None:
     code = (
         "import importlib.util, site, os\n"
         "found = importlib.util.find_spec('research_gym')\n"
-        "names = [f'{s}/{p}' for s in site.getsitepackages() for p in os.listdir(s) if 'research_gym' in p]\n"
+        "names = [f'{s}/{p}' for s in site.getsitepackages() if os.path.isdir(s)\n"
+        "         for p in os.listdir(s) if 'research_gym' in p]\n"
         "said = [found is None or not list(found.submodule_search_locations or [])\n"
         "        or not any(os.listdir(p) for p in found.submodule_search_locations),\n"
         "        [p for p in names if os.path.isdir(p) and os.listdir(p)],\n"

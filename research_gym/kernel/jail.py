@@ -20,7 +20,7 @@ import socket
 import struct
 import sys
 import time
-from typing import Any
+from typing import Any, NoReturn
 
 from research_gym.kernel import mounts
 from research_gym.kernel.process import PR_SET_PDEATHSIG, prctl
@@ -32,6 +32,7 @@ _NEW = {
 _CLONE = {"x86_64": 56, "aarch64": 220}
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
 _PR_CAPBSET_DROP = 24
+_CAPABILITY_VERSION = 0x20080522
 _LAST_CAPABILITY = 63
 _KEPT_CAPABILITIES = {
     0,
@@ -168,7 +169,27 @@ def _become_first(settings: dict[str, Any]) -> None:
             with contextlib.suppress(OSError):  # the kernel knows fewer
                 prctl(_PR_CAPBSET_DROP, capability)
     os.closerange(3, 65536)
+    if settings["one_user"]:
+        _go_on_as(settings["program"][-1])
     os.execve(settings["program"][0], settings["program"], _ENV)
+
+
+def _go_on_as(program: str) -> NoReturn:
+    """Runs the program in this very process, with the capabilities that an exec would have left.
+
+    The folder in /proc of a process that cannot be dumped belongs to the root of the namespace in which its program was
+    executed. Where one user is mapped, this namespace's root is the agent's user too; outside it is nobody in here.
+    """
+    kept = sum(1 << capability for capability in _KEPT_CAPABILITIES)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    # Two words (capabilities 0 to 31, 32 to 63) of effective, permitted and inheritable ones.
+    if _libc.capset(header, (ctypes.c_uint32 * 6)(kept, kept, 0, 0, 0, 0)) != 0:
+        error = ctypes.get_errno()
+        raise OSError(error, f"capset: {os.strerror(error)}")
+    os.environ.clear()
+    os.environ.update(_ENV)
+    exec(compile(program, "<bootstrap>", "exec"), {"__name__": "__main__"})
+    os._exit(0)
 
 
 def _raise_loopback() -> None:
